@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0
+# Each target is one script; a script whose work is up to date ends at once.
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+LINUX ?=
+LIBURING ?=
+FIO ?=
+RUNS ?= 3
+export RUNS
+
+help: ## list the targets
+	@echo "io_uring: cheaper task work, a patch series for Linux 7.3"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  LINUX=, LIBURING=, FIO=  a directory, git tree or tarball instead of the package"
+
+run: build bench-programs ## boot stock and patched kernels in turn, print the A/B table
+	@scripts/run
+
+check: build liburing ## all tests, in guests: last line "N passed, N failed, N skipped"
+	@scripts/check
+
+check-fast: build ## the tests that take under two minutes
+	@scripts/check fast
+
+deps: ## install the packages that are missing, or say which
+	@scripts/deps
+
+base: deps ## fetch Linux, liburing and fio to build/
+	@scripts/fetch linux $(LINUX)
+	@scripts/fetch liburing $(LIBURING)
+	@scripts/fetch fio $(FIO)
+
+tree: base ## make branch series in build/linux from patches/ and the added files
+	@scripts/series tree
+
+refresh: ## write branch series of build/linux back to patches/ and the added files
+	@scripts/series refresh
+
+mbox: ## the series as mail in build/mbox; SOB="Name <mail>" signs it
+	@scripts/series mbox
+
+checkpatch: tree ## the kernel's checkpatch.pl --strict over every patch
+	@scripts/series checkpatch
+
+build: stock patched ## build both UML kernels
+
+stock: base
+	@scripts/build stock
+
+patched: stock
+	@scripts/series tree --keep
+	@scripts/build patched
+
+liburing: base
+	@scripts/build-liburing tests
+
+bench-programs: base
+	@scripts/build-liburing
+	@$(MAKE) -s -C bench LIBURING=$(CURDIR)/build/liburing O=$(CURDIR)/build/bench
+
+shell: build ## an interactive shell in the patched kernel
+	@scripts/boot -i build/uml/patched/linux ''
+
+clean: ## remove what was built, keep the sources and build/linux
+	@rm -rf build/uml build/src build/bench build/run build/check build/tests build/boot
+	@[ ! -d build/linux ] || git -C build/linux worktree prune
+
+.PHONY: help run check check-fast deps base tree refresh mbox checkpatch build \
+	stock patched liburing bench-programs shell clean
