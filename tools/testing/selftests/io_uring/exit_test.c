@@ -109,6 +109,20 @@ static void busy_work(struct ring *ring, struct bed *bed)
 	}
 }
 
+/* Work that is soon going to be stuck, in the middle of a link. */
+static void blocking_work(struct ring *ring, struct bed *bed)
+{
+	unsigned int i, j;
+
+	for (i = 0; i < 16; i++) {
+		for (j = 0; j < i; j++)
+			ring_nop(ring, SOFT, j);
+		ring_open(ring, bed->fifo.path, O_RDONLY | O_CLOEXEC,
+			  i % 2 ? HARD : SOFT, j);
+		ring_nop(ring, ASYNC, j + 1);
+	}
+}
+
 static void child_init(struct ring *ring, unsigned int flags)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -293,6 +307,7 @@ TEST_F(io_uring, exit_at_once)
 		if (!pid) {
 			child_init(&ring, variant->flags);
 			busy_work(&ring, bed);
+			blocking_work(&ring, bed);
 			_exit(ring_submit(&ring) ? 1 : 0);
 		}
 		ASSERT_EQ(0, child_wait(pid));
@@ -346,6 +361,7 @@ TEST_F(io_uring, close_while_busy)
 		for (i = 0; i < ROUNDS; i++) {
 			child_init(&ring, variant->flags);
 			busy_work(&ring, bed);
+			blocking_work(&ring, bed);
 			if (ring_submit(&ring))
 				_exit(1);
 			if (i % 2)
