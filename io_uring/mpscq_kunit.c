@@ -255,6 +255,7 @@ static struct kunit_suite mpscq_test_suite = {
 	.name = "io_uring_mpscq",
 	.test_cases = mpscq_test_cases,
 };
+
 kunit_test_suite(mpscq_test_suite);
 
 MODULE_DESCRIPTION("KUnit tests of io_uring's task work queue");
