@@ -19,11 +19,23 @@ help: ## list the targets
 run: build bench-programs ## boot stock and patched kernels in turn, print the A/B table
 	@scripts/run
 
+bench: base bench-programs ## count instructions of both kernels in QEMU: build/bench.csv
+	@scripts/deps qemu-system-x86
+	@scripts/build stock x86
+	@scripts/series tree --keep
+	@scripts/build patched x86
+	@scripts/run insn
+
 check: build liburing ## all tests, in guests: last line "N passed, N failed, N skipped"
 	@scripts/check
 
 check-fast: build ## the tests that take under two minutes
 	@scripts/check fast
+
+check-debug: base ## KUnit and kselftests in a patched kernel with KASAN and lockdep
+	@scripts/series tree --keep
+	@scripts/build patched debug
+	@scripts/check debug
 
 deps: ## install the packages that are missing, or say which
 	@scripts/deps
@@ -65,8 +77,8 @@ shell: build ## an interactive shell in the patched kernel
 	@scripts/boot -i build/uml/patched/linux ''
 
 clean: ## remove what was built, keep the sources and build/linux
-	@rm -rf build/uml build/src build/bench build/run build/check build/tests build/boot
+	@rm -rf build/uml build/x86 build/debug build/src build/bench build/run.* build/check build/tests build/boot
 	@[ ! -d build/linux ] || git -C build/linux worktree prune
 
-.PHONY: help run check check-fast deps base tree refresh mbox checkpatch build \
+.PHONY: help run bench check check-fast check-debug deps base tree refresh mbox checkpatch build \
 	stock patched liburing bench-programs shell clean
