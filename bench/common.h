@@ -5,12 +5,16 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -63,6 +67,45 @@ static inline double median(double rounds[ROUNDS])
 {
 	qsort(rounds, ROUNDS, sizeof(*rounds), compare_doubles);
 	return rounds[ROUNDS / 2];
+}
+
+/* Context switches so far of all threads of this process. */
+static inline double count_switches(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
+static inline pthread_t start_thread(void *(*run)(void *), void *arg)
+{
+	pthread_t thread;
+	int ret = pthread_create(&thread, NULL, run, arg);
+
+	if (ret)
+		die("a thread could not be started: %s", strerror(ret));
+	return thread;
+}
+
+/*
+ * Pin the calling thread to the i-th processor, modulo their number, of those
+ * that it may use.  Not to be called again in the same thread or its children.
+ */
+static inline void pin(unsigned int i)
+{
+	cpu_set_t allowed, set;
+	int cpu;
+
+	if (sched_getaffinity(0, sizeof(allowed), &allowed))
+		die("sched_getaffinity: %s", strerror(errno));
+	i %= CPU_COUNT(&allowed);
+	for (cpu = 0; !CPU_ISSET(cpu, &allowed) || i--; cpu++)
+		;
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("sched_setaffinity: %s", strerror(errno));
 }
 
 static inline void ring_init(struct io_uring *ring, unsigned int entries,
@@ -135,13 +178,23 @@ static inline void run_alone(const char *name, void (*run)(const void *),
 
 	running = name;
 	fflush(stdout);
+	/*
+	 * The clock of a guest that counts instructions runs away while it waits
+	 * for the host, as for a page of this program: have them all by now, and
+	 * let no case use stdout before its deadline is off.  Where locking is
+	 * not allowed, it isn't needed either.
+	 */
+	mlockall(MCL_CURRENT);
 	child = fork();
 	if (child < 0)
 		die("fork: %s", strerror(errno));
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		/* Or the first printf() would ask what stdout is. */
+		setvbuf(stdout, NULL, _IOFBF, BUFSIZ);
 		alarm(60 + scaled(60, scale));
 		run(arg);
+		alarm(0);
 		if (fflush(stdout))
 			die("stdout: %s", strerror(errno));
 		exit(0);

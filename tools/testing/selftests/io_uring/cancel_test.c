@@ -29,21 +29,12 @@ struct bed {
 	int res[NR_IDS];
 };
 
-FIXTURE(io_uring)
-{
-	struct bed bed;
-};
+#include "bed.h"
 
-#include "ring_variants.h"
-
-FIXTURE_SETUP(io_uring)
+static void bed_init(struct __test_metadata *_metadata, struct bed *bed)
 {
-	struct bed *bed = &self->bed;
 	unsigned int i;
 
-	ring_setup(_metadata, &bed->ring, variant->flags);
-	if (_metadata->exit_code)
-		return;
 	ASSERT_EQ(0, fifo_make(&bed->fifo));
 	ASSERT_EQ(0, pipe(bed->pipe));
 	ASSERT_EQ(0, pipe(bed->out));
@@ -55,10 +46,8 @@ FIXTURE_SETUP(io_uring)
 
 FIXTURE_TEARDOWN(io_uring)
 {
-	struct bed *bed = &self->bed;
-
-	fifo_remove(&bed->fifo);
-	ring_exit(&bed->ring);
+	fifo_remove(&self->bed.fifo);
+	ring_exit(&self->bed.ring);
 }
 
 /* Nobody is left out and nobody comes twice. */

@@ -5,8 +5,10 @@
  * can be reaped, its workers are gone, and nobody holds its files.
  */
 #include <sys/prctl.h>
+#include <sys/uio.h>
 
 #include "ring.h"
+#include "trace_delay.h"
 #include "uffd.h"
 
 #define ASYNC	IOSQE_ASYNC
@@ -15,6 +17,7 @@
 
 /* Makes this program do nothing but wait for its input to end. */
 #define WAIT_ARG	"wait-for-end-of-input"
+#define END_ARG		"end"
 
 #define ROUNDS		20
 
@@ -451,10 +454,68 @@ TEST_F(io_uring, kill_while_writing)
 	EXPECT_EQ(SIGKILL, child_wait(pid));
 }
 
+/*
+ * The call of execve() has to wait for a write, which it can't cancel, and has
+ * to find what may come behind it in a link and would wait for an hour. The end
+ * of the write may be the last thing that wakes it up.
+ */
+static void exec_while_writing(struct bed *bed, unsigned int flags, bool linked)
+{
+	static const struct __kernel_timespec hour = { .tv_sec = 3600 };
+	static char data[1 << 17];
+	struct iovec iov[64];
+	struct ring ring;
+	unsigned int i;
+	char *map;
+
+	child_init(&ring, flags);
+	memset(data, 'x', sizeof(data));
+	for (i = 0; i < ARRAY_SIZE(iov); i++) {
+		iov[i].iov_base = data;
+		iov[i].iov_len = sizeof(data);
+	}
+	if (ftruncate(bed->file, 0) || ftruncate(bed->file, 1))
+		_exit(1);
+	map = mmap(NULL, 1, PROT_READ, MAP_SHARED, bed->file, 0);
+	if (map == MAP_FAILED)
+		_exit(1);
+	ring_prep(&ring, IORING_OP_WRITEV, bed->file, iov, ARRAY_SIZE(iov),
+		  linked ? SOFT : ASYNC, 0);
+	if (linked)
+		ring_prep(&ring, IORING_OP_TIMEOUT, -1, &hour, 1, ASYNC, 1);
+	if (ring_submit(&ring))
+		_exit(1);
+	while (!__atomic_load_n(map, __ATOMIC_RELAXED))
+		;
+	execl("/proc/self/exe", "exit_test", END_ARG, NULL);
+	_exit(1);
+}
+
+TEST_F(io_uring, exec_while_writing)
+{
+	struct bed *bed = &self->bed;
+	unsigned int i;
+	pid_t pid;
+
+	/* before the worker has the next work, or has returned the last one */
+	trace_delay("lock/lock_acquire",
+		    "(name==\"&worker->lock\"||name==\"rcu_read_lock\")");
+	for (i = 0; i < 2 * ROUNDS; i++) {
+		pid = fork();
+		ASSERT_LE(0, pid);
+		if (!pid)
+			exec_while_writing(bed, variant->flags, i % 2);
+		ASSERT_EQ(0, child_wait(pid));
+	}
+	trace_delay_end();
+}
+
 int main(int argc, char **argv)
 {
 	char c;
 
+	if (argc == 2 && !strcmp(argv[1], END_ARG))
+		return 0;
 	if (argc == 2 && !strcmp(argv[1], WAIT_ARG))
 		return read(STDIN_FILENO, &c, 1);
 	return test_harness_run(argc, argv);

@@ -33,6 +33,8 @@
 #define FIXED		2
 /* a request that isn't a write but is treated alike */
 #define FALLOCATE	4
+/* what comes before it in its link is a write as well */
+#define BEHIND		8
 
 struct bed {
 	struct ring ring;
@@ -42,16 +44,10 @@ struct bed {
 	unsigned int pending;
 };
 
-FIXTURE(io_uring)
-{
-	struct bed bed;
-};
+#include "bed.h"
 
-#include "ring_variants.h"
-
-FIXTURE_SETUP(io_uring)
+static void bed_init(struct __test_metadata *_metadata, struct bed *bed)
 {
-	struct bed *bed = &self->bed;
 	unsigned int i;
 	int ret;
 
@@ -60,9 +56,6 @@ FIXTURE_SETUP(io_uring)
 	ret = uffd_init(&bed->uffd);
 	if (ret)
 		SKIP(return, "no userfaultfd: %s", strerror(-ret));
-	ring_setup(_metadata, &bed->ring, variant->flags);
-	if (_metadata->exit_code)
-		return;
 	bed->file = memfd_create("hash_link_test", MFD_CLOEXEC);
 	ASSERT_LE(0, bed->file);
 	ASSERT_EQ(0, ring_register(&bed->ring, IORING_REGISTER_FILES,
@@ -73,8 +66,8 @@ FIXTURE_SETUP(io_uring)
 
 FIXTURE_TEARDOWN(io_uring)
 {
-	ring_exit(&self->bed.ring);
 	uffd_exit(&self->bed.uffd);
+	ring_exit(&self->bed.ring);
 }
 
 static void prep_write(struct bed *bed, const char *data, unsigned int how,
@@ -88,7 +81,9 @@ static void prep_write(struct bed *bed, const char *data, unsigned int how,
 		flags |= IOSQE_FIXED_FILE;
 		fd = 0;
 	}
-	if (how & LINKED)
+	if (how & BEHIND)
+		ring_write(ring, fd, "before", 6, 0, flags, id - 1);
+	else if (how & LINKED)
 		ring_nop(ring, SOFT, id - 1);
 	if (how & FALLOCATE)
 		ring_prep(ring, IORING_OP_FALLOCATE, fd, NULL, 0, flags,
@@ -106,19 +101,33 @@ static void submit(struct __test_metadata *_metadata, struct bed *bed)
 	ring_settle(&bed->ring);
 }
 
-static void reap(struct __test_metadata *_metadata, struct bed *bed)
+static void reap_one(struct __test_metadata *_metadata, struct bed *bed)
 {
 	struct cqe cqe;
 
-	while (bed->pending) {
-		ASSERT_EQ(0, ring_next(&bed->ring, &cqe)) {
-			TH_LOG("%u more were expected", bed->pending);
-		}
-		ASSERT_GT(NR_IDS, cqe.user_data);
-		EXPECT_EQ(NONE, bed->res[cqe.user_data]);
-		bed->res[cqe.user_data] = cqe.res;
-		bed->pending--;
+	ASSERT_EQ(0, ring_next(&bed->ring, &cqe)) {
+		TH_LOG("%u more were expected", bed->pending);
 	}
+	ASSERT_GT(NR_IDS, cqe.user_data);
+	EXPECT_EQ(NONE, bed->res[cqe.user_data]);
+	bed->res[cqe.user_data] = cqe.res;
+	bed->pending--;
+}
+
+/* It isn't found as long as the request before it in its link hasn't ended. */
+static void cancel_second(struct __test_metadata *_metadata, struct bed *bed)
+{
+	__u64 end = now_ms() + DEADLINE_MS;
+
+	do {
+		bed->res[CANCEL] = NONE;
+		ring_cancel(&bed->ring, SECOND, 0, CANCEL);
+		bed->pending++;
+		submit(_metadata, bed);
+		while (bed->res[CANCEL] == NONE)
+			reap_one(_metadata, bed);
+	} while (bed->res[CANCEL] == -ENOENT && bed->res[SECOND] == NONE &&
+		 now_ms() < end);
 }
 
 static void run_two(struct __test_metadata *_metadata, struct bed *bed,
@@ -132,12 +141,11 @@ static void run_two(struct __test_metadata *_metadata, struct bed *bed,
 
 	prep_write(bed, data, second, SECOND);
 	submit(_metadata, bed);
-	ring_cancel(&bed->ring, SECOND, 0, CANCEL);
-	bed->pending++;
-	submit(_metadata, bed);
+	cancel_second(_metadata, bed);
 
 	ASSERT_EQ(0, uffd_release(&bed->uffd));
-	reap(_metadata, bed);
+	while (bed->pending)
+		reap_one(_metadata, bed);
 	EXPECT_EQ(SIZE, bed->res[FIRST]);
 	EXPECT_EQ(0, bed->res[CANCEL]) {
 		TH_LOG("both were running at once");
@@ -187,6 +195,16 @@ TEST_F(io_uring, member_then_fallocate)
 	run_two(_metadata, &self->bed, LINKED, LINKED | FALLOCATE);
 }
 
+TEST_F(io_uring, behind_then_single)
+{
+	run_two(_metadata, &self->bed, LINKED | BEHIND, 0);
+}
+
+TEST_F(io_uring, behind_then_member)
+{
+	run_two(_metadata, &self->bed, LINKED | BEHIND, LINKED);
+}
+
 /* Once the first one has ended, those that waited run in their order. */
 TEST_F(io_uring, order_after_wait)
 {
@@ -208,6 +226,43 @@ TEST_F(io_uring, order_after_wait)
 		ASSERT_EQ(0, ring_next(&bed->ring, &cqe));
 	ASSERT_EQ(1, pread(bed->file, &c, 1, 0));
 	EXPECT_EQ('c', c);
+}
+
+/*
+ * A link gets in line behind what was queued for its next file before. Should
+ * one of these files have the hash of the first one, it has that already.
+ */
+TEST_F(io_uring, link_waits_its_turn)
+{
+	unsigned int i, nr = 4, in_turn = 0;
+	struct bed *bed = &self->bed;
+	struct ring *ring = &bed->ring;
+	struct cqe cqe;
+	int file[4];
+	char c;
+
+	if (ring_max_workers(ring, 1, 1))
+		SKIP(return, "can't limit workers");
+	ring_write(ring, bed->file, bed->uffd.page, 1, 0, SOFT, 0);
+	for (i = 0; i < nr; i++) {
+		file[i] = memfd_create("hash_link_test", MFD_CLOEXEC);
+		ASSERT_LE(0, file[i]);
+		ring_write(ring, file[i], "l", 1, 0, i < nr - 1 ? SOFT : ASYNC,
+			   0);
+	}
+	submit(_metadata, bed);
+	ASSERT_EQ(0, uffd_wait(&bed->uffd));
+	for (i = 0; i < nr; i++)
+		ring_write(ring, file[i], "s", 1, 0, ASYNC, 0);
+	submit(_metadata, bed);
+	ASSERT_EQ(0, uffd_release(&bed->uffd));
+	for (i = 0; i < 2 * nr + 1; i++)
+		ASSERT_EQ(0, ring_next(ring, &cqe));
+	for (i = 0; i < nr; i++) {
+		ASSERT_EQ(1, pread(file[i], &c, 1, 0));
+		in_turn += c == 'l';
+	}
+	EXPECT_LT(nr / 2, in_turn);
 }
 
 TEST_HARNESS_MAIN

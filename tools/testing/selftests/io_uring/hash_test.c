@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "ring.h"
+#include "uffd.h"
 
 #define ASYNC		IOSQE_ASYNC
 #define SOFT		(IOSQE_ASYNC | IOSQE_IO_LINK)
@@ -30,21 +31,12 @@ struct bed {
 	int file[MAX_FILES];
 };
 
-FIXTURE(io_uring)
-{
-	struct bed bed;
-};
+#include "bed.h"
 
-#include "ring_variants.h"
-
-FIXTURE_SETUP(io_uring)
+static void bed_init(struct __test_metadata *_metadata, struct bed *bed)
 {
-	struct bed *bed = &self->bed;
 	unsigned int i;
 
-	ring_setup(_metadata, &bed->ring, variant->flags);
-	if (_metadata->exit_code)
-		return;
 	for (i = 0; i < MAX_FILES; i++) {
 		bed->file[i] = memfd_create("hash_test", MFD_CLOEXEC);
 		ASSERT_LE(0, bed->file[i]);
@@ -219,6 +211,34 @@ TEST_F(io_uring, few_workers)
 	EXPECT_GE(MANY_WORKERS, most);
 }
 
+/* What is queued for the file that a worker writes to doesn't jump the queue. */
+TEST_F(io_uring, in_turn)
+{
+	struct uffd uffd = { .fd = -1 };
+	struct bed *bed = &self->bed;
+	struct ring *ring = &bed->ring;
+	struct cqe cqe;
+	unsigned int i;
+
+	one_worker(_metadata, bed);
+	if (uffd_init(&uffd))
+		SKIP(return, "no userfaultfd");
+	ring_write(ring, bed->file[0], uffd.page, 1, 0, ASYNC, 0);
+	ASSERT_EQ(0, ring_submit(ring));
+	ASSERT_EQ(0, uffd_wait(&uffd));
+	ring_nop(ring, ASYNC, 1);
+	ring_write(ring, bed->file[0], "x", 1, 0, ASYNC, 2);
+	ring_nop(ring, ASYNC, 3);
+	ASSERT_EQ(0, ring_submit(ring));
+	ring_settle(ring);
+	ASSERT_EQ(0, uffd_release(&uffd));
+	for (i = 0; i < 4; i++) {
+		ASSERT_EQ(0, ring_next(ring, &cqe));
+		EXPECT_EQ(i, cqe.user_data);
+	}
+	uffd_exit(&uffd);
+}
+
 static void prep_flood(struct bed *bed, unsigned int nr)
 {
 	static char data[4096];
@@ -312,28 +332,38 @@ static void *other_task(void *arg)
 }
 
 /*
- * The workers of another task wait for the same file. Only the rings without
- * a thread or a task of their own have requests of several tasks.
+ * The workers of another task wait for the same file, which is held until they
+ * do. Only the rings without a thread or a task of their own have requests of
+ * several tasks.
  */
 TEST_F(io_uring, fair_to_other_task)
 {
 	struct bed *bed = &self->bed;
 	struct other_task other = { .bed = bed };
+	struct uffd uffd = { .fd = -1 };
 	pthread_t thread;
 	char c;
 
 	if (variant->flags & (IORING_SETUP_SQPOLL | RING_DEFER))
 		SKIP(return, "one task submits");
+	if (uffd_init(&uffd))
+		SKIP(return, "no userfaultfd");
 	ASSERT_EQ(0, pipe(other.start));
 	ASSERT_EQ(0, pipe(other.done));
-	prep_flood(bed, FLOOD);
+	ring_write(&bed->ring, bed->file[0], uffd.page, 1, 0, ASYNC, FLOOD_ID);
+	ASSERT_EQ(0, ring_submit(&bed->ring));
+	ASSERT_EQ(0, uffd_wait(&uffd));
+	prep_flood(bed, FLOOD - 1);
 	ASSERT_EQ(0, ring_submit(&bed->ring));
 	ASSERT_EQ(0, pthread_create(&thread, NULL, other_task, &other));
 	ASSERT_EQ(1, read(other.start[0], &c, 1));
+	ring_settle(&bed->ring);
+	ASSERT_EQ(0, uffd_release(&uffd));
 	run_flood(_metadata, bed, OTHERS);
 	ASSERT_EQ(1, write(other.done[1], "", 1));
 	ASSERT_EQ(0, pthread_join(thread, NULL));
 	EXPECT_EQ(0, other.ret);
+	uffd_exit(&uffd);
 }
 
 TEST_HARNESS_MAIN

@@ -4,11 +4,13 @@
  * with the rest of the link or with other work. A write has the last reference
  * to the write end of a pipe, to a registered file or to a registered buffer.
  * The reader has to see the end of file, or the ring the tag of the resource,
- * while what comes next on the worker isn't anywhere near its end.
+ * while what comes next on the worker isn't anywhere near its end. Likewise the
+ * next write to a regular file has to go on.
  */
 #include <sys/uio.h>
 
 #include "ring.h"
+#include "uffd.h"
 
 #define ASYNC		IOSQE_ASYNC
 #define TAG		4711
@@ -54,21 +56,12 @@ struct bed {
 	bool tag_seen;
 };
 
-FIXTURE(io_uring)
-{
-	struct bed bed;
-};
+#include "bed.h"
 
-#include "ring_variants.h"
-
-FIXTURE_SETUP(io_uring)
+static void bed_init(struct __test_metadata *_metadata, struct bed *bed)
 {
-	struct bed *bed = &self->bed;
 	unsigned int i;
 
-	ring_setup(_metadata, &bed->ring, variant->flags);
-	if (_metadata->exit_code)
-		return;
 	ASSERT_EQ(0, fifo_make(&bed->fifo));
 	ASSERT_EQ(0, pipe(bed->empty));
 	ASSERT_EQ(0, pipe(bed->out));
@@ -391,6 +384,48 @@ TEST_F(io_uring, file_then_other_work)
 		SKIP(return, "can't limit workers");
 	run_chain(_metadata, bed, FILE_REF, SPLICE, false, 0);
 	run_chain(_metadata, bed, FILE_REF, BUSY, false, 0);
+}
+
+/* The second write is queued while the first one is held back. */
+static void run_writes(struct __test_metadata *_metadata, struct bed *bed,
+		       enum next next)
+{
+	int file = memfd_create("hold_test", MFD_CLOEXEC);
+	__u64 end = now_ms() + DEADLINE_MS;
+	struct uffd uffd = { .fd = -1 };
+	unsigned int i;
+
+	ASSERT_LE(0, file);
+	if (uffd_init(&uffd))
+		SKIP(return, "no userfaultfd");
+	for (i = 0; i < NR_IDS; i++)
+		bed->res[i] = NONE;
+	ring_write(&bed->ring, file, uffd.page, 1, 0, ASYNC | IOSQE_IO_LINK,
+		   LEAD);
+	prep_next(bed, next);
+	ASSERT_EQ(0, ring_submit(&bed->ring));
+	ASSERT_EQ(0, uffd_wait(&uffd));
+	ring_write(&bed->ring, file, bed->byte, 1, 0, ASYNC, WRITE);
+	ASSERT_EQ(0, ring_submit(&bed->ring));
+	ring_settle(&bed->ring);
+	ASSERT_EQ(0, uffd_release(&uffd));
+	while (bed->res[WRITE] == NONE && now_ms() < end)
+		collect(_metadata, bed, 1);
+	EXPECT_EQ(1, bed->res[WRITE]);
+	EXPECT_EQ(NONE, bed->res[NEXT]);
+	end_next(_metadata, bed, next);
+	uffd_exit(&uffd);
+	close(file);
+}
+
+TEST_F(io_uring, write_then_open)
+{
+	run_writes(_metadata, &self->bed, OPEN);
+}
+
+TEST_F(io_uring, write_then_busy)
+{
+	run_writes(_metadata, &self->bed, BUSY);
 }
 
 TEST_HARNESS_MAIN

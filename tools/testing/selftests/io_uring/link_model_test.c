@@ -67,12 +67,7 @@ struct bed {
 static const struct __kernel_timespec hour = { .tv_sec = 3600 };
 static const struct __kernel_timespec soon = { .tv_nsec = 3000000 };
 
-FIXTURE(io_uring)
-{
-	struct bed bed;
-};
-
-#include "ring_variants.h"
+#include "bed.h"
 
 /* xorshift64* */
 static unsigned int rnd(struct bed *bed, unsigned int below)
@@ -430,13 +425,8 @@ static __u64 seed(void)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
-FIXTURE_SETUP(io_uring)
+static void bed_init(struct __test_metadata *_metadata, struct bed *bed)
 {
-	struct bed *bed = &self->bed;
-
-	ring_setup(_metadata, &bed->ring, variant->flags);
-	if (_metadata->exit_code)
-		return;
 	bed->can_inject = nop_takes(bed, IORING_NOP_INJECT_RESULT, -EIO);
 	bed->can_defer = nop_takes(bed, IORING_NOP_TW, 0);
 	ASSERT_EQ(0, pipe(bed->pipe));

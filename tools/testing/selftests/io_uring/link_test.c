@@ -184,6 +184,32 @@ TEST_F(io_uring, waits_for_its_head)
 	expect_idle(_metadata, ring);
 }
 
+/* What isn't async waits without a worker, if it's for the task to issue it. */
+TEST_F(io_uring, waits_without_a_worker)
+{
+	struct ring *ring = &self->ring;
+	char c;
+
+	if (!(variant->flags & IORING_SETUP_DEFER_TASKRUN))
+		SKIP(return, "the worker issues what comes next");
+	if (ring_max_workers(ring, 1, 1))
+		SKIP(return, "can't limit workers");
+	ring_nop(ring, SOFT, 0);
+	ring_read(ring, self->pipe[0], &c, 1, IOSQE_IO_LINK, 1);
+	ring_nop(ring, 0, 2);
+	submit(_metadata, ring);
+	expect_cqe(_metadata, ring, 0, 0);
+	ring_settle(ring);
+	ring_nop(ring, ASYNC, 3);
+	submit(_metadata, ring);
+	expect_cqe(_metadata, ring, 3, 0);
+
+	ASSERT_EQ(1, write(self->pipe[1], "", 1));
+	expect_cqe(_metadata, ring, 1, 1);
+	expect_cqe(_metadata, ring, 2, 0);
+	expect_idle(_metadata, ring);
+}
+
 TEST_F(io_uring, soft_failure_cancels_the_rest)
 {
 	struct ring *ring = &self->ring;

@@ -19,20 +19,10 @@ struct bed {
 	int file;
 };
 
-FIXTURE(io_uring)
+#include "bed.h"
+
+static void bed_init(struct __test_metadata *_metadata, struct bed *bed)
 {
-	struct bed bed;
-};
-
-#include "ring_variants.h"
-
-FIXTURE_SETUP(io_uring)
-{
-	struct bed *bed = &self->bed;
-
-	ring_setup(_metadata, &bed->ring, variant->flags);
-	if (_metadata->exit_code)
-		return;
 	ASSERT_EQ(0, fifo_make(&bed->fifo));
 	bed->file = memfd_create("report_test", MFD_CLOEXEC);
 	ASSERT_LE(0, bed->file);
