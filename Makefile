@@ -13,7 +13,7 @@ export RUNS
 
 help: ## list the targets
 	@echo "io_uring: cheaper task work, a patch series for Linux 7.3"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  LINUX=, LIBURING=, FIO=  a directory, git tree or tarball instead of the package"
 
 run: build bench-programs ## boot stock and patched kernels in turn, print the A/B table
@@ -21,10 +21,32 @@ run: build bench-programs ## boot stock and patched kernels in turn, print the A
 
 bench: base bench-programs ## count instructions of both kernels in QEMU: build/bench.csv
 	@scripts/deps qemu-system-x86
+	@scripts/build-fio
 	@scripts/build stock x86
 	@scripts/series tree --keep
 	@scripts/build patched x86
 	@scripts/run insn
+
+bench-baselines: bench ## the same for the queues of before: build/bench.{spinlock,llist}.csv
+	@for k in spinlock llist; do \
+		scripts/build $$k x86 && KERNELS="$$k patched" BENCH="$${BENCH:-twadd}" scripts/run insn || exit; \
+	done
+
+bench-queue: ## the queues alone, in user space: ns a node
+	@[ -f build/linux/io_uring/mpscq.h ] || $(MAKE) tree
+	@$(MAKE) -s -C bench/queue LINUX=$(CURDIR)/build/linux O=$(CURDIR)/build/bench
+	@build/bench/queue
+
+bench-host: bench-programs ## measure the kernel that runs now, reading from DEV=/dev/...
+	@scripts/build-fio
+	@scripts/bench-host $(DEV)
+
+report: ## build/report/index.html of what was measured, or of A=one.csv B=other.csv
+	@scripts/deps gnuplot-nox
+	@scripts/report $(if $(A),A=$(A)) $(if $(B),B=$(B))
+
+deb: tree ## an installable package of the patched kernel, configured as the running one
+	@scripts/deb
 
 check: build liburing ## all tests, in guests: last line "N passed, N failed, N skipped"
 	@scripts/check
@@ -80,5 +102,5 @@ clean: ## remove what was built, keep the sources and build/linux
 	@rm -rf build/uml build/x86 build/debug build/src build/bench build/run.* build/check build/tests build/boot
 	@[ ! -d build/linux ] || git -C build/linux worktree prune
 
-.PHONY: help run bench check check-fast check-debug deps base tree refresh mbox checkpatch build \
+.PHONY: help run bench bench-baselines bench-queue bench-host report deb check check-fast check-debug deps base tree refresh mbox checkpatch build \
 	stock patched liburing bench-programs shell clean
