@@ -200,13 +200,13 @@ TEST_F(target, closed_in_any_order)
 		ASSERT_EQ(0, init_watched(&rings[1], RING_DEFER, &watches[1]));
 		ASSERT_EQ(0, init_watched(&rings[2], variant->flags,
 					  &watches[2]));
-		for (round = 0; round < 3; round++)
+		for (round = 0; round < 2; round++)
 			for (j = 0; j < 6; j++) {
 				struct ring *from = &rings[orders[j][0]];
 				struct ring *to = &rings[orders[j][1]];
 
-				send_numbers(_metadata, from, to->fd, 0, 200);
-				expect_numbers(_metadata, to, 0, 200);
+				send_numbers(_metadata, from, to->fd, 0, 150);
+				expect_numbers(_metadata, to, 0, 150);
 			}
 		for (j = 0; j < 3; j++) {
 			ring_exit(&rings[orders[i][j]]);
@@ -787,6 +787,8 @@ TEST_F(target, reaped_memory_is_given_back)
 	long before;
 	int watch;
 
+	if (!(variant->flags & IORING_SETUP_DEFER_TASKRUN))
+		SKIP(return, "no memory is needed for messages");
 	before = slab_size();
 	if (before < 0)
 		SKIP(return, "no SUnreclaim in /proc/meminfo");

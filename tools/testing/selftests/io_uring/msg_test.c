@@ -272,7 +272,7 @@ static void send_links_of_all_kinds(struct __test_metadata *_metadata,
 		for (j = 0; j < ARRAY_SIZE(masks); j++)
 			send_links(_metadata, sender, target, 32 / lengths[i],
 				   lengths[i], masks[j]);
-	send_links(_metadata, sender, target, 1, RING_ENTRIES, UINT_MAX);
+	send_links(_metadata, sender, target, 1, 128, UINT_MAX);
 }
 
 TEST_F(target, links_arrive_in_order)
