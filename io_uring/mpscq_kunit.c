@@ -53,6 +53,13 @@ static struct item *pop(struct queue *q)
 	return node ? container_of(node, struct item, node) : NULL;
 }
 
+static struct item *peek(struct queue *q)
+{
+	struct llist_node *node = mpscq_peek(&q->q, q->head);
+
+	return node ? container_of(node, struct item, node) : NULL;
+}
+
 static bool emptied(struct queue *q)
 {
 	return mpscq_pop_emptied(&q->q, q->head);
@@ -110,6 +117,31 @@ static void mpscq_test_reports(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, mpscq_empty(&q->q));
 
 	KUNIT_EXPECT_TRUE(test, push(q, &items[2]));
+}
+
+/* What is known of the next entry is what the next pop returns. */
+static void mpscq_test_peek(struct kunit *test)
+{
+	struct item *items = new_items(test, 3);
+	struct queue *q = new_queue(test);
+	struct llist_node *prev;
+
+	KUNIT_EXPECT_NULL(test, peek(q));
+	push(q, &items[0]);
+	push(q, &items[1]);
+	KUNIT_ASSERT_PTR_EQ(test, pop(q), &items[0]);
+	KUNIT_EXPECT_PTR_EQ(test, peek(q), &items[1]);
+
+	/* it may not be there yet for pop */
+	items[2].node.next = NULL;
+	prev = xchg(&q->q.tail, &items[2].node);
+	KUNIT_EXPECT_PTR_EQ(test, peek(q), &items[1]);
+	KUNIT_EXPECT_NULL(test, pop(q));
+	WRITE_ONCE(prev->next, &items[2].node);
+	KUNIT_ASSERT_PTR_EQ(test, pop(q), &items[1]);
+	KUNIT_EXPECT_PTR_EQ(test, peek(q), &items[2]);
+	KUNIT_ASSERT_PTR_EQ(test, pop(q), &items[2]);
+	KUNIT_EXPECT_NULL(test, peek(q));
 }
 
 /*
@@ -246,6 +278,7 @@ static struct kunit_case mpscq_test_cases[] = {
 	KUNIT_CASE(mpscq_test_fifo),
 	KUNIT_CASE(mpscq_test_interleaved),
 	KUNIT_CASE(mpscq_test_reports),
+	KUNIT_CASE(mpscq_test_peek),
 	KUNIT_CASE(mpscq_test_unlinked),
 	KUNIT_CASE_SLOW(mpscq_test_producers),
 	{ }

@@ -272,6 +272,35 @@ TEST_F(io_uring, hashed_taken)
 	expect_writes(_metadata, bed);
 }
 
+/* Queued behind the first one, of which the worker goes on with the second. */
+TEST_F(io_uring, hashed_running)
+{
+	struct uffd second = { .fd = -1 };
+	struct bed *bed = &self->bed;
+	struct ring *ring = &bed->ring;
+
+	need_uffd(_metadata, bed);
+	ASSERT_EQ(0, uffd_init(&second));
+	ring_write(ring, bed->file, bed->uffd.page, 1, 0, ASYNC, 1);
+	submit(_metadata, bed);
+	ASSERT_EQ(0, uffd_wait(&bed->uffd));
+	ring_write(ring, bed->file, second.page, 1, 0, ASYNC, 2);
+	submit(_metadata, bed);
+	ring_settle(ring);
+	ASSERT_EQ(0, uffd_release(&bed->uffd));
+	ASSERT_EQ(0, uffd_wait(&second));
+
+	ring_cancel(ring, 2, 0, CANCEL);
+	submit(_metadata, bed);
+	ring_settle(ring);
+	ASSERT_EQ(0, uffd_release(&second));
+	reap(_metadata, bed, 3);
+	EXPECT_EQ(1, bed->res[1]);
+	EXPECT_EQ(-EALREADY, bed->res[CANCEL]);
+	uffd_exit(&second);
+	uffd_exit(&bed->uffd);
+}
+
 static void cancel_running(struct __test_metadata *_metadata,
 			   struct bed *bed)
 {

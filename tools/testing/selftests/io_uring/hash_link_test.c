@@ -8,8 +8,8 @@
  * would wait for the lock of the inode, for which there is no cancellation.
  *
  * Up to 7.3, a member of a link isn't known to write to the file, unless it is
- * issued by the task: all but the tests of single writes, and of rings with
- * IORING_SETUP_DEFER_TASKRUN, fail there.
+ * issued by the task: all but the tests of single writes, and mostly those of
+ * rings with IORING_SETUP_DEFER_TASKRUN, fail there.
  */
 #include "ring.h"
 #include "uffd.h"

@@ -184,7 +184,10 @@ TEST_F(io_uring, waits_for_its_head)
 	expect_idle(_metadata, ring);
 }
 
-/* What isn't async waits without a worker, if it's for the task to issue it. */
+/*
+ * What isn't async waits without a worker, as it's for the task to issue it. Up
+ * to 7.3 it's for the worker if that is the last one to put the request before.
+ */
 TEST_F(io_uring, waits_without_a_worker)
 {
 	struct ring *ring = &self->ring;
