@@ -37,6 +37,12 @@ bench-queue: ## the queues alone, in user space: ns a node
 	@$(MAKE) -s -C bench/queue LINUX=$(CURDIR)/build/linux O=$(CURDIR)/build/bench
 	@build/bench/queue
 
+trace: base bench-programs ## histograms of trace events while benchmarks run, in QEMU
+	@scripts/deps qemu-system-x86 gnuplot-nox
+	@scripts/series tree --keep
+	@scripts/build patched x86
+	@scripts/trace
+
 bench-host: bench-programs ## measure the kernel that runs now, reading from DEV=/dev/...
 	@scripts/build-fio
 	@scripts/bench-host $(DEV)
@@ -58,6 +64,15 @@ check-debug: base ## KUnit and kselftests in a patched kernel with KASAN and loc
 	@scripts/series tree --keep
 	@scripts/build patched debug
 	@scripts/check debug
+
+bisect: check-fast ## build, boot and test every prefix of the series (20 minutes)
+	@scripts/bisect
+
+mutations: patched ## break the patched kernel on purpose: does a test notice? (40 minutes)
+	@scripts/mutations $(NAME)
+
+litmus: base ## check the memory ordering of the series with the kernel's model and herd7
+	@scripts/litmus
 
 deps: ## install the packages that are missing, or say which
 	@scripts/deps
@@ -99,8 +114,8 @@ shell: build ## an interactive shell in the patched kernel
 	@scripts/boot -i build/uml/patched/linux ''
 
 clean: ## remove what was built, keep the sources and build/linux
-	@rm -rf build/uml build/x86 build/debug build/src build/bench build/run.* build/check build/tests build/boot
+	@rm -rf build/uml build/x86 build/debug build/src build/bench build/run.* build/check build/tests build/boot build/mutations
 	@[ ! -d build/linux ] || git -C build/linux worktree prune
 
-.PHONY: help run bench bench-baselines bench-queue bench-host report deb check check-fast check-debug deps base tree refresh mbox checkpatch build \
-	stock patched liburing bench-programs shell clean
+.PHONY: help run bench bench-baselines bench-queue trace bench-host report deb check check-fast check-debug deps base tree refresh mbox checkpatch build \
+	stock patched liburing bench-programs shell clean bisect mutations litmus

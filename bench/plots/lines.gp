@@ -31,10 +31,10 @@ set ytics nomirror
 set format y "%.0s%c".yunit
 if (!logy) set yrange [0:]
 
-set style line 1 lw 2 ps 1.3 lc rgb "#a85800" dt 2 pt 6
-set style line 2 lw 2 ps 0.7 lc rgb "#1a4a7a" dt 1 pt 7
-set style line 3 lw 2 ps 1.3 lc rgb "#a85800" dt 4 pt 4
-set style line 4 lw 2 ps 0.7 lc rgb "#1a4a7a" dt 1 pt 5
+set style line 1 lw 1.2 ps 1.3 lc rgb "#a85800" dt 2 pt 6
+set style line 2 lw 1.2 ps 0.7 lc rgb "#1a4a7a" dt 1 pt 7
+set style line 3 lw 2.5 ps 1.3 lc rgb "#a85800" dt 4 pt 4
+set style line 4 lw 2.5 ps 0.7 lc rgb "#1a4a7a" dt 1 pt 5
 set style line 5 lw 1.5 ps 1.2 lc rgb "#777777" dt 3 pt 8
 set style line 6 lw 1.5 ps 0.7 lc rgb "#777777" dt 5 pt 10
 set style line 7 lw 2 ps 0.9 lc rgb "#000000" dt 3 pt 12
