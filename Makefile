@@ -19,13 +19,14 @@ help: ## list the targets
 run: build bench-programs ## boot stock and patched kernels in turn, print the A/B table
 	@scripts/run
 
-bench: base bench-programs ## count instructions of both kernels in QEMU: build/bench.csv
+bench: base bench-programs ## count instructions in QEMU, and messages by its time: build/bench.csv, vm.csv
 	@scripts/deps qemu-system-x86
 	@scripts/build-fio
 	@scripts/build stock x86
 	@scripts/series tree --keep
 	@scripts/build patched x86
 	@scripts/run insn
+	@[ -n "$$BENCH" ] || scripts/run vm
 
 bench-baselines: bench ## the same for the queues of before: build/bench.{spinlock,llist}.csv
 	@for k in spinlock llist; do \
@@ -60,10 +61,11 @@ check: build liburing ## all tests, in guests: last line "N passed, N failed, N 
 check-fast: build ## the tests that take under two minutes
 	@scripts/check fast
 
-check-debug: base ## KUnit and kselftests in a patched kernel with KASAN and lockdep
+check-debug: base liburing ## the tests in debug kernels: KASAN, no SMP, PREEMPT_RT, KCSAN (an hour)
+	@scripts/deps qemu-system-x86
 	@scripts/series tree --keep
-	@scripts/build patched debug
-	@scripts/check debug
+	@for k in $${DEBUG:-debug up rt kcsan}; do scripts/build patched $$k || exit; done
+	@scripts/check debug $$DEBUG
 
 bisect: check-fast ## build, boot and test every prefix of the series (20 minutes)
 	@scripts/bisect
