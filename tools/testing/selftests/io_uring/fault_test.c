@@ -35,16 +35,9 @@ FIXTURE(io_uring)
 static bool set_option(const char *name, const char *value)
 {
 	char path[100];
-	bool done;
-	int fd;
 
 	snprintf(path, sizeof(path), "%s/%s", DEBUGFS, name);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	done = write(fd, value, strlen(value)) > 0;
-	close(fd);
-	return done;
+	return !write_file(path, value, 0);
 }
 
 /* By default only what can't wait fails. */
@@ -256,37 +249,13 @@ static bool helper_fails(struct __test_metadata *_metadata, struct bed *bed,
 	return fault_clear(_metadata, fd);
 }
 
-static pid_t look_for_thread(const char *comm)
-{
-	char path[300], name[32];
-	struct dirent *entry;
-	DIR *dir = opendir("/proc/self/task");
-	pid_t tid = 0;
-	FILE *file;
-
-	while (dir && !tid && (entry = readdir(dir))) {
-		snprintf(path, sizeof(path), "/proc/self/task/%s/comm",
-			 entry->d_name);
-		file = fopen(path, "r");
-		if (!file)
-			continue;
-		if (fgets(name, sizeof(name), file) &&
-		    !strncmp(name, comm, strlen(comm)))
-			tid = atoi(entry->d_name);
-		fclose(file);
-	}
-	if (dir)
-		closedir(dir);
-	return tid;
-}
-
 /* A new thread may not have its name yet. */
 static pid_t find_thread(const char *comm)
 {
 	__u64 end = now_ms() + DEADLINE_MS;
-	pid_t tid;
+	pid_t tid = 0;
 
-	while (!(tid = look_for_thread(comm)) && now_ms() < end)
+	while (find_threads(getpid(), comm, &tid) <= 0 && now_ms() < end)
 		sleep_ms(1);
 	return tid;
 }

@@ -395,12 +395,7 @@ TEST_F(target, sender_thread_ends)
 
 static int join_cgroup(const char *procs)
 {
-	int fd = open(procs, O_WRONLY | O_CLOEXEC), ret = 0;
-
-	if (fd < 0 || write(fd, "0", 1) != 1)
-		ret = -errno;
-	close(fd);
-	return ret;
+	return write_file(procs, "0", 0);
 }
 
 /* What the child with the target does, until it ends by itself or is killed. */
@@ -842,17 +837,12 @@ FIXTURE_VARIANT_ADD(memcg, defer) {
 	.flags = RING_DEFER,
 };
 
-static int write_file(const char *dir, const char *name, const char *text)
+static int write_in(const char *dir, const char *name, const char *text)
 {
 	char path[128];
-	int fd, ret = 0;
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, text, strlen(text)) < 0)
-		ret = -errno;
-	close(fd);
-	return ret;
+	return write_file(path, text, 0);
 }
 
 /* The value after @key, or the file's only one; or -1. */
@@ -903,7 +893,7 @@ FIXTURE_SETUP(memcg)
 	    mount("cgroup2", self->mount, "cgroup2", 0, NULL))
 		SKIP(return, "can't mount cgroup2: %s", strerror(errno));
 	self->mounted = true;
-	write_file(self->mount, "cgroup.subtree_control", "+memory");
+	write_in(self->mount, "cgroup.subtree_control", "+memory");
 	if (make_cgroup(&self->sender, self->mount, "sender") ||
 	    make_cgroup(&self->target, self->mount, "target"))
 		SKIP(return, "no memory controller");
@@ -1038,8 +1028,8 @@ TEST_F(memcg, limited)
 	int res = -1, report[2];
 	pid_t pid;
 
-	ASSERT_EQ(0, write_file(self->sender.dir, "memory.max", "6M"));
-	write_file(self->sender.dir, "memory.swap.max", "0");
+	ASSERT_EQ(0, write_in(self->sender.dir, "memory.max", "6M"));
+	write_in(self->sender.dir, "memory.swap.max", "0");
 	if (!fork_target_in(_metadata, &child, variant->flags, SLEEPS,
 			    self->target.procs))
 		SKIP(return, "no pidfd_getfd()");

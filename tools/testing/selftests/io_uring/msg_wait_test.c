@@ -175,21 +175,6 @@ static void peer_join(struct __test_metadata *_metadata, struct peer *peer)
 	ring_exit(&peer->ring);
 }
 
-static bool is_asleep(pid_t tid)
-{
-	char path[64], line[256], *state;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	file = fopen(path, "r");
-	if (!file)
-		return false;
-	state = fgets(line, sizeof(line), file);
-	fclose(file);
-	state = state ? strrchr(line, ')') : NULL;
-	return state && state[1] && state[2] == 'S';
-}
-
 /* What follows is meant for a sleeper, but has to work for others, too. */
 static void wait_asleep(struct peer *peer)
 {

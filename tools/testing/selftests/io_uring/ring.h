@@ -413,8 +413,41 @@ static inline int ring_max_workers(struct ring *ring, unsigned int bound,
 	return ring_register(ring, IORING_REGISTER_IOWQ_MAX_WORKERS, nr, 2);
 }
 
-/* How many threads of a process have a name that begins with @comm. */
-static inline int nr_threads(pid_t pid, const char *comm)
+/* For files of the kernel that take a word at a time: 0 or an error. */
+static inline int write_file(const char *path, const char *value, int flags)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC | flags);
+	ssize_t ret;
+
+	if (fd < 0)
+		return -errno;
+	ret = write(fd, value, strlen(value));
+	if (ret < 0)
+		ret = -errno;
+	close(fd);
+	return ret < 0 ? ret : 0;
+}
+
+static inline bool is_asleep(pid_t tid)
+{
+	char path[64], line[256], *state;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	file = fopen(path, "r");
+	if (!file)
+		return false;
+	state = fgets(line, sizeof(line), file);
+	fclose(file);
+	state = state ? strrchr(line, ')') : NULL;
+	return state && state[1] && state[2] == 'S';
+}
+
+/*
+ * How many threads of a process have a name that begins with @comm, and the
+ * first of them.
+ */
+static inline int find_threads(pid_t pid, const char *comm, pid_t *first)
 {
 	char path[300], name[32];
 	struct dirent *entry;
@@ -435,12 +468,19 @@ static inline int nr_threads(pid_t pid, const char *comm)
 		if (!file)
 			continue;
 		if (fgets(name, sizeof(name), file) &&
-		    !strncmp(name, comm, strlen(comm)))
-			nr++;
+		    !strncmp(name, comm, strlen(comm)) && !nr++)
+			*first = atoi(entry->d_name);
 		fclose(file);
 	}
 	closedir(dir);
 	return nr;
+}
+
+static inline int nr_threads(pid_t pid, const char *comm)
+{
+	pid_t first;
+
+	return find_threads(pid, comm, &first);
 }
 
 static inline int nr_workers(void)

@@ -570,7 +570,7 @@ static void *thread_main(void *arg)
 	struct thread *thread = arg;
 	int ret = thread_init(thread);
 
-	thread->tid = syscall(__NR_gettid);
+	thread->tid = gettid();
 	if (ret)
 		complain("no ring %u: %d", thread->nr, ret);
 	pthread_barrier_wait(&start);

@@ -156,14 +156,8 @@ static void *keeper_main(void *arg)
 
 static void plug_cpu(const char *online)
 {
-	int fd = open("/sys/devices/system/cpu/cpu1/online",
-		      O_WRONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return;
-	if (write(fd, online, 1) == 1)
+	if (!write_file("/sys/devices/system/cpu/cpu1/online", online, 0))
 		nr_hotplugs++;
-	close(fd);
 }
 
 static void *disturber_main(void *arg)

@@ -27,18 +27,9 @@ static inline int trace_delay_write(unsigned int nr, const char *file,
 				    const char *value)
 {
 	char path[512];
-	ssize_t ret;
-	int fd;
 
 	trace_delay_path(path, sizeof(path), nr, file);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	ret = write(fd, value, strlen(value));
-	if (ret < 0)
-		ret = -errno;
-	close(fd);
-	return ret < 0 ? ret : 0;
+	return write_file(path, value, 0);
 }
 
 static inline int trace_delay_one(unsigned int nr, const char *event,
