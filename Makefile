@@ -67,7 +67,7 @@ check-debug: base liburing ## the tests in debug kernels: KASAN, no SMP, PREEMPT
 	@for k in $${DEBUG:-debug up rt kcsan}; do scripts/build patched $$k || exit; done
 	@scripts/check debug $$DEBUG
 
-bisect: check-fast ## build, boot and test every prefix of the series (20 minutes)
+bisect: check-fast ## build, boot and test every prefix of the series (over an hour)
 	@scripts/bisect
 
 mutations: patched ## break the patched kernel on purpose: does a test notice? (40 minutes)
@@ -116,7 +116,7 @@ shell: build ## an interactive shell in the patched kernel
 	@scripts/boot -i build/uml/patched/linux ''
 
 clean: ## remove what was built, keep the sources and build/linux
-	@rm -rf build/uml build/x86 build/debug build/src build/bench build/run.* build/check build/tests build/boot build/mutations
+	@rm -rf build/uml build/x86 build/debug build/up build/kcsan build/rt build/src build/bench build/run.* build/check build/tests build/boot build/mutations build/bisect build/trace
 	@[ ! -d build/linux ] || git -C build/linux worktree prune
 
 .PHONY: help run bench bench-baselines bench-queue trace bench-host report deb check check-fast check-debug deps base tree refresh mbox checkpatch build \
