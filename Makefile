@@ -67,6 +67,11 @@ check-debug: base liburing ## the tests in debug kernels: KASAN, no SMP, PREEMPT
 	@for k in $${DEBUG:-debug up rt kcsan}; do scripts/build patched $$k || exit; done
 	@scripts/check debug $$DEBUG
 
+check-old: stock ## the kselftests in stock 7.3 and in Debian's 6.12 and 6.1: pass or skip (20 minutes)
+	@scripts/deps qemu-system-x86
+	@scripts/series tree --keep
+	@scripts/old $(OLD)
+
 bisect: check-fast ## build, boot and test every prefix of the series (over an hour)
 	@scripts/bisect
 
@@ -116,8 +121,8 @@ shell: build ## an interactive shell in the patched kernel
 	@scripts/boot -i build/uml/patched/linux ''
 
 clean: ## remove what was built, keep the sources and build/linux
-	@rm -rf build/uml build/x86 build/debug build/up build/kcsan build/rt build/src build/bench build/run.* build/check build/tests build/boot build/mutations build/bisect build/trace
+	@rm -rf build/uml build/x86 build/debug build/up build/kcsan build/rt build/src build/bench build/run.* build/check build/check-old build/tests build/boot build/mutations build/bisect build/trace
 	@[ ! -d build/linux ] || git -C build/linux worktree prune
 
-.PHONY: help run bench bench-baselines bench-queue trace bench-host report deb check check-fast check-debug deps base tree refresh mbox checkpatch build \
+.PHONY: help run bench bench-baselines bench-queue trace bench-host report deb check check-fast check-debug check-old deps base tree refresh mbox checkpatch build \
 	stock patched liburing bench-programs shell clean bisect mutations litmus
