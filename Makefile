@@ -81,6 +81,10 @@ mutations: patched ## break the patched kernel on purpose: does a test notice? (
 litmus: base ## check the memory ordering of the series with the kernel's model and herd7
 	@scripts/litmus
 
+lint: base ## sparse, coccicheck, W=1 with gcc and clang, kernel-doc and htmldocs: nothing new against stock
+	@scripts/series tree --keep
+	@scripts/lint $(PART)
+
 deps: ## install the packages that are missing, or say which
 	@scripts/deps
 
@@ -121,8 +125,8 @@ shell: build ## an interactive shell in the patched kernel
 	@scripts/boot -i build/uml/patched/linux ''
 
 clean: ## remove what was built, keep the sources and build/linux
-	@rm -rf build/uml build/x86 build/debug build/up build/kcsan build/rt build/src build/bench build/run.* build/check build/check-old build/tests build/boot build/mutations build/bisect build/trace
+	@rm -rf build/uml build/x86 build/debug build/up build/kcsan build/rt build/src build/bench build/run.* build/check build/check-old build/tests build/boot build/mutations build/bisect build/trace build/lint
 	@[ ! -d build/linux ] || git -C build/linux worktree prune
 
 .PHONY: help run bench bench-baselines bench-queue trace bench-host report deb check check-fast check-debug check-old deps base tree refresh mbox checkpatch build \
-	stock patched liburing bench-programs shell clean bisect mutations litmus
+	stock patched liburing bench-programs shell clean bisect mutations litmus lint

@@ -57,6 +57,52 @@ apt_private()
 		-o APT::Sandbox::User="$(id -un)"
 }
 
+# checkout COMMIT: of $linux to $src, its work tree; the lock is held
+checkout()
+{
+	if [ ! -f "$src/.git" ]; then
+		say "checking out ${src#"$top"/}"
+		rm -rf "$src"
+		git -C "$linux" worktree prune
+		git -C "$linux" worktree add -q --detach "$src" "$1"
+	else
+		# we hold the lock: whoever left this one was killed
+		rm -f "$(git -C "$src" rev-parse --git-dir)/index.lock"
+		git -C "$src" checkout -q --force --detach "$1"
+	fi
+}
+
+# newer DIRECTORY/PROGRAM PACKAGE...: a PROGRAM from Debian forky or sid, and what it
+# needs with its libc6, which is newer than the host's: it is run by its own loader
+newer()
+{
+	dir=${1%/*}
+	[ ! -x "$1" ] || return 0
+	[ -f "$apt/sources.list" ] ||
+		die "build/apt has no package lists to find $2: install $2, or run make base"
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	program=$1
+	shift
+	for p; do
+		# newest first, as the archive's copies have holes
+		for v in $(apt_private cache madison "$p" | awk -F '|' '{ gsub(/ /, "", $2); print $2 }'); do
+			say "downloading $p $v"
+			(cd "$dir" && apt_private get -q download "$p=$v") >"$dir/apt.log" 2>&1 && break
+		done
+		dpkg-deb -x "$dir/$p"_*.deb "$dir/root" 2>>"$dir/apt.log" ||
+			die "the archive has no $p for us ($dir/apt.log): install $1 yourself"
+	done
+	rm -f "$dir"/*.deb
+	cat >"$program" <<'EOF'
+#!/bin/sh
+root=$(dirname "$0")/root/usr
+libs=$root/lib/x86_64-linux-gnu
+exec "$libs/ld-linux-x86-64.so.2" --library-path "$libs" "$root/bin/$(basename "$0")" "$@"
+EOF
+	chmod +x "$program"
+}
+
 # build_kselftests TREE DIRECTORY KEY: to DIRECTORY/kselftest, with the headers of
 # TREE, which KEY stands for
 build_kselftests()
