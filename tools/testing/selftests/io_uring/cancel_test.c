@@ -100,13 +100,6 @@ static void release_fifo(struct __test_metadata *_metadata,
 	ASSERT_LE(0, fifo_release(&bed->fifo));
 }
 
-/* Kernels before 7.3 let an internal error code out. */
-static bool was_cancelled(int res)
-{
-	return res == -ECANCELED || res == -EINTR ||
-	       (res == -512 && kernel_before(7, 3));
-}
-
 /* On a ring with an SQ thread they couldn't tell what they had found either. */
 static void expect_found(struct __test_metadata *_metadata, int res)
 {
@@ -295,10 +288,12 @@ TEST_F(io_uring, hashed_running)
 	ring_settle(ring);
 	ASSERT_EQ(0, uffd_release(&second));
 	reap(_metadata, bed, 3);
-	EXPECT_EQ(1, bed->res[1]);
-	EXPECT_EQ(-EALREADY, bed->res[CANCEL]);
 	uffd_exit(&second);
 	uffd_exit(&bed->uffd);
+	EXPECT_EQ(1, bed->res[1]);
+	if (bed->res[CANCEL] == -ENOENT && kernel_before(7, 3))
+		SKIP(return, "kernel before 7.3 loses sight of the write");
+	EXPECT_EQ(-EALREADY, bed->res[CANCEL]);
 }
 
 static void cancel_running(struct __test_metadata *_metadata,

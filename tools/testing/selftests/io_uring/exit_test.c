@@ -64,9 +64,13 @@ FIXTURE_TEARDOWN(io_uring)
 	fifo_remove(&self->bed.fifo);
 }
 
-/* Work that is never going to end by itself, and links behind it. */
+/*
+ * Work that is never going to end by itself, and links behind it. The hard ones
+ * go on with more of it at the end, see blocking_work().
+ */
 static void stuck_work(struct ring *ring, struct bed *bed)
 {
+	const unsigned int hard = kernel_before(7, 3) ? SOFT : HARD;
 	static char full[1 << 16], buf[8];
 	int empty[2], out[2], size;
 	unsigned int i;
@@ -85,12 +89,12 @@ static void stuck_work(struct ring *ring, struct bed *bed)
 
 	for (i = 0; i < 4; i++) {
 		ring_open(ring, bed->fifo.path, O_RDONLY | O_CLOEXEC,
-			  i % 2 ? HARD : SOFT, 10);
+			  i % 2 ? hard : SOFT, 10);
 		ring_nop(ring, SOFT, 11);
 		ring_open(ring, bed->fifo.path, O_RDONLY | O_CLOEXEC, ASYNC,
 			  12);
 		ring_nop(ring, SOFT, 13);
-		ring_splice(ring, empty[0], out[1], 1, i % 2 ? HARD : SOFT, 14);
+		ring_splice(ring, empty[0], out[1], 1, i % 2 ? hard : SOFT, 14);
 		ring_read(ring, empty[0], buf, 1, ASYNC, 15);
 	}
 }

@@ -163,9 +163,8 @@ static bool is_expected(struct entry *entry, int res)
 {
 	if (res == entry->res)
 		return true;
-	/* it may have been waiting on a worker */
 	if (entry->kind == READ_PARKED)
-		return res == -EINTR && entry->res == -ECANCELED;
+		return entry->res == -ECANCELED && was_cancelled(res);
 	if (entry->kind == LTIMEOUT)
 		return (res == -EALREADY || res == -ENOENT) &&
 		       entry->res == -ETIME;

@@ -426,13 +426,14 @@ static const char *sender_name;
 typedef void (*send_fn)(struct __test_metadata *_metadata, struct ring *sender,
 			struct ring *target);
 
-static inline void with_every_sender(struct __test_metadata *_metadata,
-				     struct ring *target, send_fn send)
+static inline void with_senders(struct __test_metadata *_metadata,
+				struct ring *target, send_fn send,
+				unsigned int nr)
 {
 	struct ring sender;
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(sender_types); i++) {
+	for (i = 0; i < nr; i++) {
 		sender_name = sender_types[i].name;
 		ASSERT_EQ(0, msg_ring_init(&sender, sender_types[i].flags,
 					   RING_ENTRIES, 0));
@@ -441,6 +442,12 @@ static inline void with_every_sender(struct __test_metadata *_metadata,
 		ring_exit(&sender);
 	}
 	expect_nothing(_metadata, target);
+}
+
+static inline void with_every_sender(struct __test_metadata *_metadata,
+				     struct ring *target, send_fn send)
+{
+	with_senders(_metadata, target, send, ARRAY_SIZE(sender_types));
 }
 
 #endif

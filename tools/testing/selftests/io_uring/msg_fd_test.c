@@ -90,6 +90,17 @@ static void expect_all_closed(struct __test_metadata *_metadata, const int *fds,
 		expect_closed(_metadata, fds[nr], sender, target);
 }
 
+/*
+ * Kernels before 6.4 take a second to let go of a file that leaves its slot.
+ * All kinds of senders would take longer than a test has, one has to do.
+ */
+static void send_to_target(struct __test_metadata *_metadata,
+			   struct ring *target, send_fn send)
+{
+	with_senders(_metadata, target, send,
+		     kernel_before(6, 4) ? 1 : ARRAY_SIZE(sender_types));
+}
+
 static void expect_open(struct __test_metadata *_metadata, int fd)
 {
 	EXPECT_FALSE(is_closed(fd, 0)) {
@@ -157,7 +168,7 @@ static void send_into_slot(struct __test_metadata *_metadata,
 
 TEST_F(target, into_slot)
 {
-	with_every_sender(_metadata, &self->ring, send_into_slot);
+	send_to_target(_metadata, &self->ring, send_into_slot);
 }
 
 /* Both sides are told which slot it was, until there is none left. */
@@ -204,7 +215,7 @@ static void send_into_any_slot(struct __test_metadata *_metadata,
 
 TEST_F(target, into_any_slot)
 {
-	with_every_sender(_metadata, &self->ring, send_into_any_slot);
+	send_to_target(_metadata, &self->ring, send_into_any_slot);
 }
 
 /* What was there is let go of. */
@@ -233,7 +244,7 @@ static void send_into_used_slot(struct __test_metadata *_metadata,
 
 TEST_F(target, into_used_slot)
 {
-	with_every_sender(_metadata, &self->ring, send_into_used_slot);
+	send_to_target(_metadata, &self->ring, send_into_used_slot);
 }
 
 /* As many references as there are slots that have it. */
@@ -263,7 +274,7 @@ static void send_to_all_slots(struct __test_metadata *_metadata,
 
 TEST_F(target, to_all_slots)
 {
-	with_every_sender(_metadata, &self->ring, send_to_all_slots);
+	send_to_target(_metadata, &self->ring, send_to_all_slots);
 }
 
 static void send_without_cqe(struct __test_metadata *_metadata,
@@ -290,7 +301,7 @@ static void send_without_cqe(struct __test_metadata *_metadata,
 
 TEST_F(target, without_cqe)
 {
-	with_every_sender(_metadata, &self->ring, send_without_cqe);
+	send_to_target(_metadata, &self->ring, send_without_cqe);
 }
 
 /* An error each, and nothing arrives, and nothing is left behind. */
@@ -359,7 +370,7 @@ static void send_faults(struct __test_metadata *_metadata, struct ring *sender,
 
 TEST_F(target, faults)
 {
-	with_every_sender(_metadata, &self->ring, send_faults);
+	send_to_target(_metadata, &self->ring, send_faults);
 }
 
 /* A descriptor, and in the same link the data that tell about it. */
@@ -389,7 +400,7 @@ static void send_and_tell(struct __test_metadata *_metadata,
 
 TEST_F(target, data_after_descriptor)
 {
-	with_every_sender(_metadata, &self->ring, send_and_tell);
+	send_to_target(_metadata, &self->ring, send_and_tell);
 }
 
 /* No order between them, but each arrives once. */
@@ -432,7 +443,7 @@ static void send_among_data(struct __test_metadata *_metadata,
 
 TEST_F(target, among_data)
 {
-	with_every_sender(_metadata, &self->ring, send_among_data);
+	send_to_target(_metadata, &self->ring, send_among_data);
 }
 
 /* What there is no room to tell is told later. */

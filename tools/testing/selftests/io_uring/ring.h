@@ -91,6 +91,16 @@ static inline bool kernel_before(unsigned int major, unsigned int minor)
 	return has_major < major || (has_major == major && has_minor < minor);
 }
 
+/*
+ * The result of a request that is cancelled, be it on a worker. Kernels before
+ * 7.3 let an internal error code out.
+ */
+static inline bool was_cancelled(int res)
+{
+	return res == -ECANCELED || res == -EINTR ||
+	       (res == -512 && kernel_before(7, 3));
+}
+
 static inline int ring_enter(struct ring *ring, unsigned int to_submit,
 			     unsigned int min_complete, unsigned int flags,
 			     void *arg, size_t size)
