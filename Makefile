@@ -56,6 +56,7 @@ deb: tree ## an installable package of the patched kernel, configured as the run
 	@scripts/deb
 
 check: build liburing ## all tests, in guests: last line "N passed, N failed, N skipped"
+	@scripts/build patched debug
 	@scripts/check
 
 check-fast: build ## the tests that take under two minutes

@@ -906,22 +906,6 @@ TEST_F(io_uring, take_as_ring_is_closed)
 	ASSERT_EQ(0, ring_init(&bed->ring, 0));
 }
 
-/* There, freed messages aren't kept. */
-static bool has_kasan(void)
-{
-	char line[256], name[128];
-	FILE *file = fopen("/proc/kallsyms", "r");
-	bool found = false;
-
-	if (!file)
-		return false;
-	while (!found && fgets(line, sizeof(line), file))
-		found = sscanf(line, "%*s %*c %127s", name) == 1 &&
-			!strcmp(name, "kasan_report");
-	fclose(file);
-	return found;
-}
-
 #define NR_MSGS		3U
 
 /* @ctx: the sender, 0 if it isn't known, work: where they are */
